@@ -11,6 +11,7 @@ from helpers.one_line import one_line
 from helpers.pairs import save_random_model
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from scipy.special import log_softmax
 
 from lm_eval_takeover.arguments import KINDS, TWINS, VLLM_INSTEAD, ArgumentKind, ModelArguments
 from lm_eval_takeover.commands.calibrate.rollouts import Setup
@@ -97,7 +98,7 @@ def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random
     host, donor = (reference.all_logits(member.model, prompt, ids, 512) for member in (lm.pair.base, lm.pair.guide))
     fired = reference.fires_along([reference.score_of("ce", *both) for both in zip(host, donor, strict=True)], 7.6, 0.99, 4)
     writers = (d if fire else h for h, d, fire in zip(host, donor, fired, strict=True))
-    total = sum(float(reference.log_softmax(logits)[token]) for logits, token in zip(writers, ids, strict=True))
+    total = sum(float(log_softmax(logits)[token]) for logits, token in zip(writers, ids, strict=True))
     assert value == pytest.approx(total, rel=1e-5)
     assert 0 < sum(fired) < len(fired)
     assert greedy is False

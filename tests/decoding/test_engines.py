@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
-from helpers.reference import all_logits, log_softmax, replay_request
+from helpers.reference import all_logits, replay_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
+from scipy.special import log_softmax
 from scipy.stats import chisquare
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.pairs import SAMPLED
-from helpers.reference import all_logits, log_softmax, score_of
+from helpers.pairs import SAMPLED, TableTokenizer
+from helpers.reference import all_logits, score_of
+from scipy.special import log_softmax
 
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
@@ -64,7 +65,7 @@ def test_both_models_along_a_text_are_those_of_full_passes(demo_pair, requests, 
     for prompt, text, columns in zip(prompts, texts, found, strict=True):
         logits = {member.role: all_logits(member.model, prompt, text, demo_pair.vocab_size) for member in demo_pair.members}
         for role, rows in logits.items():
-            log = np.array([log_softmax(row) for row in rows])
+            log = log_softmax(rows, axis=-1)
             here = log[np.arange(len(text)), text]
             np.testing.assert_allclose(columns[f"{role}_logprob"], here, atol=1e-3)
             np.testing.assert_allclose(columns[f"{role}_entropy"], -(np.exp(log) * log).sum(-1), atol=1e-3)
@@ -76,20 +77,16 @@ def test_both_models_along_a_text_are_those_of_full_passes(demo_pair, requests, 
         assert columns["ce"].dtype == np.float32 and columns["base_rank"].dtype == np.int32
 
 
-class Characters:
-    """A tokenizer whose tokens are characters; 0 is an end token, which is special."""
-
-    def decode(self, tokens, skip_special_tokens):
-        return "".join(chr(token) for token in tokens if token or not skip_special_tokens)
+CHARACTERS = TableTokenizer(["", *map(chr, range(1, 128))])  # 0 is an end token, which is no text
 
 
 def written(text, until):
     """What a model would write that has this text in mind: up to and with its stop string."""
-    stop, tokens = StopStrings(Characters(), until), [ord(letter) for letter in text]
+    stop, tokens = StopStrings(CHARACTERS, until), [ord(letter) for letter in text]
     end = next((n for n in range(1, len(tokens) + 1) if stop.found(tokens[:n])), len(tokens))
     for n in range(end):  # what looks ahead never misses a stop
         assert stop.may_end_in(tokens[:n], tokens[n:end]) or not stop.found(tokens[:end])
-    return text_of(Characters(), tokens[:end], until)
+    return text_of(CHARACTERS, tokens[:end], until)
 
 
 PROBLEM = ("\nProblem:",)
@@ -122,4 +119,4 @@ def test_only_the_token_limit_cuts_a_text_off(tokens, cut):
     if tokens[0] == 10:  # the same, but thinking
         tokens = [ord(letter) for letter in "<think>"] + tokens
     request = Request((1,), 0, max(len(tokens), 5), until=until)
-    assert is_cut_off(Characters(), tokens, request, {0}) is cut
+    assert is_cut_off(CHARACTERS, tokens, request, {0}) is cut

@@ -12,6 +12,7 @@ from dataclasses import astuple
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 
 
 def word(seed, prompt, sample, position, stream="token"):
@@ -23,16 +24,6 @@ def word(seed, prompt, sample, position, stream="token"):
 
 def chance(seed, prompt, sample, position):
     return (word(seed, prompt, sample, position, "takeover") >> 11) / 2**53
-
-
-@torch.inference_mode()
-def next_logits(model, ids, vocab):
-    return model(input_ids=torch.tensor([ids])).logits[0, -1, :vocab].double().numpy()
-
-
-def log_softmax(x):
-    x = x - x.max()
-    return x - math.log(np.exp(x).sum())
 
 
 @torch.inference_mode()

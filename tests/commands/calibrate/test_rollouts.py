@@ -62,7 +62,7 @@ def trajectories(pair, prompts):
     for text in prompts.texts:
         prompt, tokens, hosts = list(pair.encode(text)), [], []
         while len(tokens) < TOKENS and not {*tokens[-1:]} & (pair.base.eos_ids | pair.guide.eos_ids):
-            hosts.append(reference.next_logits(base, prompt + tokens, pair.vocabulary.size))
+            hosts.extend(reference.all_logits(base, prompt + tokens, (0,), pair.vocabulary.size))
             tokens.append(reference.draw(hosts[-1], reference.word(0, prompt, 0, len(tokens)), 0.6, 0.95, 0))
         donors = reference.all_logits(guide, prompt, tokens, pair.vocabulary.size)
         for score in SCORES:
