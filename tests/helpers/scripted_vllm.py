@@ -13,6 +13,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
+from starlette.responses import JSONResponse, StreamingResponse
 
 from helpers.pairs import POLICIES, TableTokenizer
 from lm_eval_takeover.decoding.emission import COLUMNS, REST, SCORE, TAKEN
@@ -65,33 +66,25 @@ class ScriptedVllm:
         body = json.loads((await receive())["body"])
         self.bodies.append(body)
         if not scope["path"].startswith("/v1"):
-            await answer(send, 200, {})
+            await JSONResponse({})(scope, receive, send)
             return
         if body["prompt"] not in SCRIPTS:
-            await answer(send, 400, {"error": {"message": f"no such prompt: {body['prompt']}", "code": 400}})
+            refused = {"error": {"message": f"no such prompt: {body['prompt']}", "code": 400}}
+            await JSONResponse(refused, 400)(scope, receive, send)
             return
         name = json.loads(body["vllm_xargs"][SEALED])["id"]
         tokens, host = SCRIPTS[body["prompt"]]
         tokens = tokens[: body.get("max_tokens", 16)]
         if body.get("stream"):
-            going = asyncio.create_task(self.stream(body, name, tokens, host, send))
-            gone = asyncio.create_task(receive())
-            await asyncio.wait([going, gone], return_when=asyncio.FIRST_COMPLETED)
-            for task in (going, gone):
-                task.cancel()
-            if going.done():
-                going.result()
+            stream = self.stream(body, name, tokens, host)
+            await StreamingResponse(stream, media_type="text/event-stream")(scope, receive, send)
             return
         self.write(name, tokens, host, 0, len(tokens))
         choice = {"index": 0, "text": tell(tokens), "finish_reason": "stop"} | show_ids(body, tokens, first=True)
-        await answer(send, 200, {"id": f"cmpl-{name}", "choices": [choice], "usage": count(tokens)})
+        answer = {"id": f"cmpl-{name}", "choices": [choice], "usage": count(tokens)}
+        await JSONResponse(answer)(scope, receive, send)
 
-    async def stream(self, body, name, tokens, host, send):
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-
-        async def write(event):
-            await send({"type": "http.response.body", "body": f"{event}\n\n".encode(), "more_body": True})
-
+    async def stream(self, body, name, tokens, host):
         place, number = 0, 0
         while place < len(tokens):
             stop = min(place + self.chunks[number % len(self.chunks)], len(tokens))
@@ -100,14 +93,13 @@ class ScriptedVllm:
             choice = {"index": 0, "text": tell(tokens[place:stop])} | ids
             choice["finish_reason"] = "stop" if stop == len(tokens) else None
             event = {"id": f"cmpl-{name}", "object": "text_completion", "choices": [choice]}
-            await write("data: " + json.dumps(event))
+            yield f"data: {json.dumps(event)}\n\n"
             place, number = stop, number + 1
             await asyncio.sleep(self.pause)
         usage = {"id": f"cmpl-{name}", "object": "text_completion", "choices": [], "usage": count(tokens)}
         if body["stream_options"]["include_usage"]:
-            await write("data: " + json.dumps(usage))
-        await write("data: [DONE]")
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            yield f"data: {json.dumps(usage)}\n\n"
+        yield "data: [DONE]\n\n"
 
     def write(self, name, tokens, host, start, stop):
         rows = self.records.setdefault(name, [])
@@ -130,11 +122,6 @@ def show_ids(body, tokens, first):
     """As vLLM: the fields are there, and have values where they are asked for."""
     shown = body.get("return_token_ids")
     return {"token_ids": tokens if shown else None, "prompt_token_ids": [1, 2, 3] if shown and first else None}
-
-
-async def answer(send, status, body):
-    await send({"type": "http.response.start", "status": status, "headers": []})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
 
 
 async def talk(app, body, *, leaves_after=None, method="POST", path="/v1/completions", headers=(), whole=False):
