@@ -24,24 +24,21 @@ def requests(prompts):
     return [Request(prompt, j, 50, SAMPLED) for prompt in prompts[:3] for j in range(2)]
 
 
-@pytest.mark.parametrize(("score", "direction"), [("ce", "forward"), ("rkl", "reverse")])
-def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
-    block = {"forward": 2**26, "reverse": 4 * 512 * 7}[direction]  # long texts are read a few columns at a time
-    policy = Gated(direction=direction, score=score, gate=GATES[score])
-    made = [g for _, g in sorted(generate(demo_pair, policy, requests, batch_size=10))]
-    forced = force(demo_pair, policy, [r.prompt for r in requests], [g.tokens for g in made], most=block)
+# Policies, and how many logits are held at once: fewer have long texts read a few columns at a time.
+WRITERS = [(Gated(score="ce", gate=GATES["ce"]), 2**26)]
+WRITERS += [(Gated(direction="reverse", score="rkl", gate=GATES["rkl"]), 4 * 512 * 7)]
+WRITERS += [(policy, 2**26) for policy in (Random(rate=0.3), Early(early_tokens=7), GuideAlone(), BaseAlone())]
+
+
+@pytest.mark.parametrize(("policy", "most"), WRITERS, ids=lambda value: getattr(value, "name", None))
+def test_a_text_is_met_as_its_policy_wrote_it(demo_pair, requests, policy, most):
+    first = requests[::2]  # given texts have the random numbers of a prompt's first sample
+    made = [g for _, g in sorted(generate(demo_pair, policy, first, batch_size=10))]
+    forced = force(demo_pair, policy, [r.prompt for r in first], [g.tokens for g in made], most=most)
     for recorded, one in zip(made, forced, strict=True):
-        assert one.scores.tolist() == pytest.approx(recorded.scores, rel=1e-3, abs=1e-4)
+        assert one.scores.tolist() == pytest.approx(recorded.scores, rel=1e-3, abs=1e-4, nan_ok=True)
         assert one.taken_over.tolist() == recorded.taken_over
-    assert any(g.takeovers for g in made)
-
-
-def test_random_and_early_take_over_where_they_did(demo_pair, requests):
-    first = [replace(r, sample=0, max_new_tokens=25) for r in requests[:6:2]]
-    for policy in (Random(rate=0.3), Early(early_tokens=7), GuideAlone(), BaseAlone()):
-        made = [g for _, g in sorted(generate(demo_pair, policy, first, batch_size=8))]
-        forced = force(demo_pair, policy, [r.prompt for r in first], [g.tokens for g in made])
-        assert [f.taken_over.tolist() for f in forced] == [g.taken_over for g in made]
+    assert any(g.takeovers for g in made) == (policy.name != "base")
 
 
 def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
