@@ -2,6 +2,8 @@
 
 import re
 
+from torch.utils._pytree import tree_leaves
+
 NUMBER = re.compile(r"(?<![\w.@])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w@])")
 
 # Of tasks, models, seeds and the paper's tables; and a bound that stands for small numbers.
@@ -10,11 +12,7 @@ NAMES = re.compile(r"Table \d+|< 0\.0001|\(seed \d\)|\(seed$|^\d\)|\b3\.1-8B|\S*
 
 def numbers_of(value):
     """All numbers of a JSON document."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [number for one in value for number in numbers_of(one)]
-    return [float(value)] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+    return [float(one) for one in tree_leaves(value) if isinstance(one, (int, float)) and not isinstance(one, bool)]
 
 
 def is_of(text, known):
