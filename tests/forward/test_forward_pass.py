@@ -1,5 +1,7 @@
 """Passes of one model, and their check against plain ones."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from architectures import save_model
@@ -100,11 +102,8 @@ def test_what_is_no_causal_language_model_is_refused_in_a_line(member):
 
 
 def test_a_model_whose_pass_fails_is_refused_at_the_start_and_not_by_request(member):
-    def fail(*_):
-        raise RuntimeError("no kernel\nfor this")
-
     broken = member("llama")
-    broken.model.register_forward_pre_hook(fail)
+    broken.model.register_forward_pre_hook(Mock(side_effect=RuntimeError("no kernel\nfor this")))
     told = r"cannot be served: a pass over a short text fails with RuntimeError: no kernel$"
     with pytest.raises(ArgumentError, match=told):
         list(engine.generate(Pair(broken, None), BaseAlone(), [Request((65,), 0, 2, GREEDY)] * 3))
@@ -160,11 +159,10 @@ def move(made):
     return made * torch.linspace(1, 1.1, len(made)).view(-1, *[1] * (made.dim() - 1))
 
 
-def fail_to_launch(made):
-    raise RuntimeError("no kernel image is available for execution on the device")
+REFUSED = Mock(side_effect=RuntimeError("no kernel image is available for execution on the device"))
 
 
-@pytest.mark.parametrize(("name", "alter"), [("read_pair", move), ("compute_words", move), ("draw", fail_to_launch)])
+@pytest.mark.parametrize(("name", "alter"), [("read_pair", move), ("compute_words", move), ("draw", REFUSED)])
 def test_kernels_that_compute_something_else_are_not_used(own_pair, prompts, monkeypatch, caplog, name, alter):
     requests = [Request(text, 0, 12, SAMPLED) for text in prompts[:3]]
     expected = dict(lockstep.generate(own_pair, POLICIES["js"], requests, batch_size=3, traced=True))

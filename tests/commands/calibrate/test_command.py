@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
 import pytest
@@ -193,14 +194,11 @@ def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, mo
 
 
 def test_a_calibration_that_ends_between_its_two_files_goes_on(tmp_path, monkeypatch):
-    def end(*_):
-        raise Terminated
-
     words = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "3", "--max_gen_toks", "8"]
     words += ["--out", str(tmp_path / "out.json"), "--methods", "ce@0.05", "surprise@0.05", "--num_held_out", "5"]
     monkeypatch.setattr(HeldOutRollouts, "measure", lambda self, value, label: MeasuredRate(round(1e6 * value), 10**6, 0.0))
     with monkeypatch.context() as patched:
-        patched.setattr(measurement, "write_calibration", end)
+        patched.setattr(measurement, "write_calibration", Mock(side_effect=Terminated))
         assert main(words) == 143
     assert not (tmp_path / "out.json").exists() and (tmp_path / "out.md").exists()
     assert main(words) == 0
