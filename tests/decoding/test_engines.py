@@ -15,12 +15,11 @@ from scipy.special import log_softmax
 from scipy.stats import chisquare
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
-from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
+from lm_eval_takeover.lab.methods import Ensemble, Lossy
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Entropy, GuideAlone, Random
+from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Generation, Request, Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
@@ -157,11 +156,12 @@ def test_behind_a_forced_tag_a_gate_sees_the_scores_of_what_stands(demo_pair, pr
         assert (one.tokens, one.taken_over) == (expected[i].tokens, expected[i].taken_over), i
 
 
-@pytest.mark.parametrize(("tags", "budget", "told"), [(["<think>"], 5, "the guide has no tokens <think> and </think>; leave"),
-                                                      ([], -1, "thinking_budget=-1 is negative")])  # fmt: skip
-def test_a_thinking_budget_that_cannot_be_kept_is_refused(demo_pair, monkeypatch, tags, budget, told):
+@pytest.mark.parametrize(
+    ("budget", "told"), [(5, "the guide has no tokens <think> and </nothing>; leave"), (-1, "thinking_budget=-1 is negative")]
+)
+def test_a_thinking_budget_that_cannot_be_kept_is_refused(demo_pair, monkeypatch, budget, told):
     monkeypatch.setattr("lm_eval_takeover.decoding.rows.TAGS", (("<think>", "</nothing>"),))
-    with pytest.raises(ArgumentError, match=told.replace("</think>", "</nothing>")):
+    with pytest.raises(ArgumentError, match=told):
         list(engine.generate(demo_pair, GuideAlone(thinking_budget=budget), [Request((1,))]))
 
 
@@ -212,19 +212,3 @@ def test_a_takeover_has_the_law_of_the_donor(small_pair, prompts, name):
     counts = [np.append(each[often], each[~often].sum()) for each in (found, law / law.sum() * len(drawn))]
     assert len(drawn) > DRAWS / 20 and often.sum() > 3
     assert chisquare(*counts).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("name", ["segment to the end of a sentence", "ensemble"])
-def test_a_text_that_stands_is_met_as_it_was_written(demo_pair, prompts, name):
-    """Greedy texts of the host: every token is its draw, and a mix that agrees is no takeover."""
-    request = Request(prompts[0], 0, 30, GREEDY)
-    (written,) = (one for _, one in lockstep.generate(demo_pair, ALONE["base"](), [request]))
-    (forced,) = force(demo_pair, METHODS[name], [request.prompt], [written.tokens])
-    if isinstance(METHODS[name], Ensemble):
-        assert not forced.taken_over.any()
-    else:
-        first = next(t for t, taken in enumerate(forced.taken_over) if taken)
-        (guided,) = (one for _, one in lockstep.generate(demo_pair, METHODS[name], [request]))
-        assert guided.taken_over[: first + 1] == forced.taken_over.tolist()[: first + 1]
-        if isinstance(METHODS[name], Segment):
-            assert forced.taken_over[first : first + 2].all()
