@@ -6,7 +6,6 @@ is to run. Answers with the pid. What a command does at its own start (its optio
 signals) is for tests of the real command.
 """
 
-import ctypes
 import gc
 import json
 import os
@@ -22,6 +21,7 @@ from lm_eval.__main__ import cli_evaluate
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
+from helpers.processes import enter_mounts
 from helpers.read_once import lighten_harness
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -44,13 +44,6 @@ def serve():
             Path(asked["status"]).write_text(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
             os._exit(0)
     os.killpg(0, signal.SIGKILL)
-
-
-def enter_mounts(pid):
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/proc/{pid}/ns/mnt") as namespace:
-        if libc.setns(namespace.fileno(), 0x00020000):  # CLONE_NEWNS of sched.h
-            raise OSError(ctypes.get_errno(), "setns")
 
 
 def become(program, arguments, cwd, environment, stdout, stderr, mounts, status):

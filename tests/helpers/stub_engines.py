@@ -14,6 +14,7 @@ import time
 import numpy as np
 import torch
 
+from helpers.processes import enter_mounts
 from lm_eval_takeover.decoding.emission import COLUMNS, SCORE, TAKEN
 from lm_eval_takeover.vllm import backend, cluster
 from lm_eval_takeover.vllm.engine import EngineFacts, Text
@@ -32,7 +33,8 @@ class StubEngine:
     def step(self):
         time.sleep(self.pause)
         job = self.running.pop(next(iter(self.running)))
-        text = write(job, self.vocab) if job.request else Text(job.number, [os.getpid()], None, set(list_gpus()))
+        gpus = {(os.environ.get("STUB_NODE"), gpu) for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")}
+        text = write(job, self.vocab) if job.request else Text(job.number, [os.getpid()], None, gpus)
         return [text], len(text.tokens)
 
     def run(self, jobs, count_tokens=None):
@@ -52,20 +54,14 @@ class StubActor(cluster.EngineActor):
         if other := own.get("stub_torch"):
             cluster.find_version = lambda name: other if name == "torch" else find(name)
         if pid := own.get("stub_mounts"):
-            libc = ctypes.CDLL(None)
-            libc.unshare(0x200)  # CLONE_FS, from the other threads
-            with open(f"/proc/{pid}/ns/mnt") as namespace:
-                assert libc.setns(namespace.fileno(), 0x20000) == 0  # CLONE_NEWNS
+            ctypes.CDLL(None).unshare(0x200)  # CLONE_FS, from the other threads
+            enter_mounts(pid)
         return super().start(arguments, *given)
 
 
 class StubEngines(cluster.Engines):
     def __init__(self, arguments, pair, policy):
         super().__init__(arguments, pair, policy, StubActor)
-
-
-def list_gpus():
-    return [f"{os.environ['STUB_NODE']} {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
 
 
 def write(job, vocab):
