@@ -86,4 +86,4 @@ def copy_few(run, folder, problems=2):
 
 
 def read_rows(folder):
-    return pd.concat([pd.read_parquet(path) for path in sorted((folder / "traces").glob("*.parquet"))])
+    return pd.read_parquet(folder / "traces")

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import requests
@@ -225,5 +224,4 @@ def _sort(responses):
 
 
 def _read_scores(folder):
-    tables = [pq.read_table(path) for path in sorted((folder / "scores").glob("*.parquet"))]
-    return pa.concat_tables(tables).drop("task").sort_by([(name, "ascending") for name in PLACE])
+    return pq.read_table(folder / "scores").drop("task").sort_by([(name, "ascending") for name in PLACE])
