@@ -170,11 +170,6 @@ def test_counts_are_pooled_over_tasks():
     assert mean["enrichment"] == pytest.approx(0.18 / 0.11)
 
 
-def make_samples(rows):
-    names = ["run", "policy", "score", "nominal", "task", "doc_id", "sample", "correct", "tokens", "takeovers"]
-    return pl.DataFrame(rows, schema=names, orient="row")
-
-
 @pytest.mark.parametrize("shared", [0.0, 0.9], ids=["two seeds", "one seed"])
 def test_the_null_of_flips_is_what_chance_rescues_where_rows_share_numbers_too(shared):
     """30 problems with Acc 2 %, eight samples; `shared` of the samples have one verdict in both rows."""
@@ -213,7 +208,8 @@ def test_budget_rates_and_flips_by_hand():
         for doc, count in enumerate(right[run])
         for j in range(8)
     ]
-    samples, runs = make_samples(rows), make_runs(rows)
+    names = ["run", "policy", "score", "nominal", "task", "doc_id", "sample", "correct", "tokens", "takeovers"]
+    samples, runs = pl.DataFrame(rows, schema=names, orient="row"), make_runs(rows)
     budget = {(row["task"], row["run"]): row for row in outcomes.tabulate_budget(runs).to_dicts()}
     assert len(budget) == 8
     for task in ("takeover_gsm8k", "mean"):
