@@ -1,7 +1,6 @@
 """What one process makes for all that run beside it; and lm-eval without what costs it seconds in every process."""
 
 import fcntl
-import pickle
 from pathlib import Path
 
 from lm_eval import tasks
@@ -18,11 +17,6 @@ def made_once(path, make):
             make(new)
             new.rename(path)
     return path
-
-
-def value_once(path, make):
-    """The value of `make()`, kept in a file for others."""
-    return pickle.loads(made_once(path, lambda new: new.write_bytes(pickle.dumps(make()))).read_bytes())
 
 
 def lighten_harness():

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from helpers.pairs import ROOT
 from helpers.processes import HELPERS
-from helpers.read_once import value_once
+from helpers.read_once import made_once
 from helpers.scripted import Scripted
 from helpers.tables import read_table
 from lm_eval import evaluator
@@ -33,15 +33,16 @@ COUNTS = {
 
 
 def evaluate(server, *arguments):
-    """lm-eval's results of a model that knows the gold answers: see `scripted.py`."""
-    done = server.run(HELPERS / "scripted.py", *arguments, cwd=ROOT)
-    return json.loads(done.stdout.splitlines()[-1])
+    """lm-eval's results of a model that knows the gold answers, as JSON: see `scripted.py`."""
+    return server.run(HELPERS / "scripted.py", *arguments, cwd=ROOT).stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
 def everything(forked_at_hub, shared_folder):
     """The first 30 documents of each task: `gold_forms` below judges the gold answers of all."""
-    return value_once(shared_folder / "everything.pickle", lambda: evaluate(forked_at_hub, "takeover_all", "null", "30"))
+    path = shared_folder / "everything.json"
+    made_once(path, lambda new: new.write_text(evaluate(forked_at_hub, "takeover_all", "null", "30")))
+    return json.loads(path.read_text())
 
 
 def test_every_benchmark_has_its_documents_and_metrics_and_right_answers_are_right(everything):
@@ -82,7 +83,7 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub,
 
 
 def test_the_papers_sizes_and_draws(forked_at_hub):
-    paper = evaluate(forked_at_hub, "takeover_paper_all")
+    paper = json.loads(evaluate(forked_at_hub, "takeover_paper_all"))
     sizes = {task: count["original"] for task, count in paper["n-samples"].items()}
     assert sizes == {
         "takeover_math500_100": 100, "takeover_gsm8k_100": 100, "takeover_amc23": 40, "takeover_olympiadbench_100": 100,
@@ -116,10 +117,10 @@ def test_every_gold_verifies_in_every_form_and_no_near_miss_does(forked_at_hub):
 
 
 def test_gpqa_questions_are_withheld_from_logged_samples_on_request(forked_at_hub, everything):
-    logged = evaluate(forked_at_hub, "takeover_gpqa_diamond", '{"withhold_questions": true}')
+    text = evaluate(forked_at_hub, "takeover_gpqa_diamond", '{"withhold_questions": true}')
     open_samples = everything["samples"]["takeover_gpqa_diamond"]
+    logged = json.loads(text)
     assert logged["results"]["takeover_gpqa_diamond"]["acc,all"] == 7 / 8
-    text = json.dumps(logged)
     for sample in open_samples:
         assert sample["doc"]["problem"] in sample["arguments"][0][0]
         for secret in (sample["doc"]["problem"], *(choice for choice in sample["doc"]["choices"] if len(choice) > 12)):
