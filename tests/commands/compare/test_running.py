@@ -162,11 +162,8 @@ def test_leaderboard_and_compare_print_one_table_wherever_it_is_called_from(harn
 def test_rows_that_follow_take_the_rate_of_guided_wherever_it_stands(harness, tmp_path):
     words = ["compare", "--tasks", "takeover_demo", "--rows", "ce@0.02,guided,random", "--run_dir", str(tmp_path)]
     assert main(words) == 0
-    assert [call["model_args"].get("rate", call["model_args"].get("target_rate")) for call in harness.started] == [
-        0.02,
-        0.05,
-        0.05,
-    ]
+    rates = [call["model_args"].get("rate", call["model_args"].get("target_rate")) for call in harness.started]
+    assert rates == [0.02, 0.05, 0.05]
 
 
 def test_a_task_that_cannot_be_read_is_left_out_of_rows_that_follow(harness, tmp_path, answered):
