@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import save_model
-from helpers.pairs import METHODS, POLICIES, SAMPLED, look_before_passes, save_random_model, save_struck_guide, texts
+from helpers.pairs import METHODS, POLICIES, SAMPLED, fail_before_passes, save_random_model, save_struck_guide, texts
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
@@ -86,12 +86,7 @@ def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, mon
     options = {"batch_size": 4, "block_size": 4, "traced": True}
     expected = dict(engine.generate(small_pair, policy, requests, **options))
     passes = itertools.count()
-
-    def look(role, ids, reads_prompt):
-        if next(passes) in fails:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    look_before_passes(monkeypatch, look)
+    fail_before_passes(monkeypatch, torch.OutOfMemoryError, lambda *_: next(passes) in fails)
     for at in (2, 12, 27):
         passes, fails = itertools.count(), {at}
         made = dict(engine.generate(small_pair, policy, requests, **options))
@@ -126,12 +121,8 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
     options = {"batch_size": 4, "block_size": block_size}
     expected = dict(engine.generate(demo_pair, POLICIES[name], [requests[i] for i in sound], **options))
     if kind == "raises":
-
-        def look(role, ids, reads_prompt):
-            if role == "guide" and bool((ids == token).any()):
-                raise RuntimeError("no kernel for this token")
-
-        look_before_passes(monkeypatch, look)
+        error = RuntimeError("no kernel for this token")
+        fail_before_passes(monkeypatch, error, lambda role, ids, _: role == "guide" and bool((ids == token).any()))
     made = {}
     pair = demo_pair if kind == "raises" else broken
     for one in map(prepare_pass, pair.members):  # as on a GPU: slots attend to columns behind their texts
@@ -194,12 +185,7 @@ def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatc
     pairs = [("Problem: how far?", f" {number} steps") for number in range(10)]
     asked = [Instance("loglikelihood", {}, pair, 0, metadata=("t", 0, 1)) for pair in pairs]
     expected = lm.loglikelihood(asked, disable_tqdm=True)
-
-    def look(role, ids, reads_prompt):
-        if len(ids) > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    look_before_passes(monkeypatch, look)
+    fail_before_passes(monkeypatch, torch.OutOfMemoryError, lambda role, ids, reads_prompt: len(ids) > 4)
     found = lm.loglikelihood(asked, disable_tqdm=True)
     assert found == [(pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected]
     assert "continuing with batch size 2" in caplog.text

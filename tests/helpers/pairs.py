@@ -75,6 +75,16 @@ def look_before_passes(monkeypatch, look):
     monkeypatch.setattr(Member, "compute_logits", by_steps)
 
 
+def fail_before_passes(monkeypatch, error, when):
+    """Raise an error, or one of a class, before each pass of which `when(role, ids, reads_prompt)` says so."""
+
+    def look(*given):
+        if when(*given):
+            raise error
+
+    look_before_passes(monkeypatch, look)
+
+
 def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kind="qwen3", tokenizer=None, **options):
     """A checkpoint with random weights, wide enough apart that its distributions are neither flat nor certain."""
     tokenizer = tokenizer or AutoTokenizer.from_pretrained(DEMO["base"])

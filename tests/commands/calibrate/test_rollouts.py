@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import reference
 from helpers.calibrations import calibrate_values, small_calibration
-from helpers.pairs import look_before_passes
+from helpers.pairs import fail_before_passes
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import KAPPA_RULES, TABLE
@@ -101,11 +101,7 @@ def test_tau_and_kappa_equal_numpy_on_all_scores_and_shares_the_rule_in_a_loop(m
 
 
 def test_other_batches_change_nothing_but_noise_also_where_memory_runs_out(pair, prompts, made, monkeypatch, caplog):
-    def look(role, ids, reads_prompt):
-        if len(ids) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    look_before_passes(monkeypatch, look)
+    fail_before_passes(monkeypatch, torch.OutOfMemoryError, lambda role, ids, reads_prompt: len(ids) > 3)
     other = calibrate(short_setup(pair, prompts, batch_size=16))
     assert (other.tokens, other.rollouts) == (made.tokens, made.rollouts)
     assert "out of memory; continuing with batch size 3" in caplog.text
