@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -90,23 +90,16 @@ def disk(tmp_path_factory, demo_runs):
     for name, run in demo_runs.items():
         copy_few(run, folder / name)
     write_results(folder / "results", {"takeover_demo": [4, 8, 0, 4]}, run=takeover())
-    before = Path.cwd()
-    os.chdir(folder)
-    with comparing_here():
+    with comparing_here(), contextlib.chdir(folder):
         assert main(COMMANDS["baseline"]) == main(COMMANDS["analyze"]) == 0  # what other commands read
         yield folder
-    os.chdir(before)
     subprocess.run(["umount", "--lazy", folder], check=True)  # a journal may be open still
 
 
 @contextlib.contextmanager
 def full(folder):
     filler = folder / "filler"
-    with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
-        for size in (2**20, 1):
-            with contextlib.suppress(OSError):
-                while True:
-                    stream.write(bytes(size))
+    filler.write_bytes(bytes(shutil.disk_usage(folder).free))
     try:
         yield
     finally:
