@@ -28,15 +28,13 @@ def run(options):
 
 
 @pytest.fixture
-def greet(tmp_path):
+def greet(tmp_path, monkeypatch):
     """A subcommand in a folder of its own."""
     (tmp_path / "greet").mkdir()
     (tmp_path / "greet" / "__init__.py").touch()
     (tmp_path / "greet" / "command.py").write_text(COMMAND)
     (tmp_path / "_private.py").write_text("raise AssertionError('is no command')")
-    commands.__path__.append(str(tmp_path))
-    yield
-    commands.__path__.remove(str(tmp_path))
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
 
 
 def test_a_folder_in_the_folder_of_commands_is_a_subcommand(greet, capsys):

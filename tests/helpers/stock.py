@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 from lm_eval import simple_evaluate
@@ -15,11 +16,8 @@ from lm_eval_takeover.tasks.sampled import find_tasks
 
 def parse_stock(words):
     """These words as the stock command reads them."""
-    before, sys.argv = sys.argv, list(words)
-    try:
+    with patch.object(sys, "argv", list(words)):
         return HarnessCLI().parse_args()
-    finally:
-        sys.argv = before
 
 
 def write_logs(folder, evaluate, *given, **options):

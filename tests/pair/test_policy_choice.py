@@ -39,13 +39,12 @@ def loaded():
 
 
 @pytest.fixture
-def lm(loaded):
+def lm(loaded, monkeypatch):
     """The demo pair with its calibration, which has said nothing yet."""
-    loaded.gate_origin = replace(loaded.gate_origin, fit=replace(loaded.gate_origin.fit, _said={}))
-    origin = loaded.gate_origin
+    fit = replace(loaded.gate_origin.fit, _said={})
+    monkeypatch.setattr(loaded, "gate_origin", replace(loaded.gate_origin, fit=fit))
     loaded.samples.clear()
-    yield loaded
-    loaded.gate_origin = origin
+    return loaded
 
 
 def calibrated(lm, prompts=None, decoding=None, fit=None, **changes):

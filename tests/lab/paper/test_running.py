@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import split
+from unittest.mock import Mock
 
 import pytest
 from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of
@@ -159,10 +160,7 @@ def test_a_dry_run_prints_commands_and_memory(tmp_path, printed):
 
 
 def test_a_set_up_that_cannot_be_loaded_is_one_line_of_the_index(tmp_path, monkeypatch, capsys):
-    def fail(words):
-        raise worker.CallFailed(2, words)
-
-    monkeypatch.setattr(worker, "start_worker", fail)
+    monkeypatch.setattr(worker, "start_worker", Mock(side_effect=worker.CallFailed(2, ["compare"])))
     assert main(["paper", "--items", "T12,F3", "--run_dir", str(tmp_path)]) == 2
     text = (tmp_path / "index.md").read_text()
     assert "ended with exit status 2" in text and "takeover_gpqa_diamond_50" in text and "37.1" in text
