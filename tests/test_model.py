@@ -207,7 +207,6 @@ def test_model_arguments_win_over_what_lm_eval_passes_beside_them():
     ({"target_rate": 0.05, "spike_ratio": 0.03}, "give target_rate=0.05 or spike_ratio=0.03, not both"),
     ({"policy": "guided"}, "policy='guided' is not known; did you mean 'guide'?"),
     ({"direction": "backward"}, "direction='backward' is not known; known: forward, reverse"),
-    ({"score": "kl"}, "score='kl' is not known; did you mean 'rkl'?"),
     ({"score": "entropy"}, "policy=entropy goes with score=entropy"),
     ({"policy": "random"}, "policy=random needs rate"),
     ({"policy": "early"}, "policy=early needs either rate"),
