@@ -78,7 +78,6 @@ def test_window_means_are_those_of_the_gate():
 @pytest.mark.parametrize("name", ["disagreement", "entropy", "random", "early", "base", "guide", "segment", "ensemble"])
 def test_observations_are_those_of_full_passes(small_pair, prompts, name, direction, block_size):
     """Beside a plain pass of each model over the whole text: what the policy asked is there and right, the rest is null."""
-
     policy = replace((POLICIES | METHODS)[name], direction=direction)
     requests = [Request(prompt, 1, 14, SAMPLED, label="r") for prompt in prompts[:3]]
     made = dict(engine.generate(small_pair, policy, requests, batch_size=2, block_size=block_size, traced=True))

@@ -36,8 +36,8 @@ def planted(rng, problems=40, positions=5, count=8, strength=1.0):
     return pl.DataFrame(rows)
 
 
-def position_frame(host, donor, problems=None):
-    frame = pl.DataFrame({"host": host, "donor": donor, "problem": range(len(host)) if problems is None else problems})
+def position_frame(host, donor):
+    frame = pl.DataFrame({"host": host, "donor": donor, "problem": range(len(host))})
     effects = [float(np.mean(d) - np.mean(h)) for h, d in zip(host, donor, strict=True)]
     return Positions(frame.with_columns(effect=pl.Series(effects), inclusion=1.0))
 

@@ -112,7 +112,6 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
     found = read_run_folder(run)
     texts = scoring.read_texts(found, found.stored_samples())
     shifted = [scoring.UnscoredSample(one.sample, tuple(token + 1 for token in one.prompt), one.tokens) for one in texts]
-
     pair = Pair(Member("base", str(DEMO["base"])), None)
     with pytest.raises(VocabularyError, match="a different tokenizer"):
         scoring.check_tokenizer(found, pair, shifted)
