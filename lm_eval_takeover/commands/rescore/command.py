@@ -6,7 +6,8 @@ from lm_eval_takeover.commands._options import add_shared, check_include_path
 HELP = "judge the stored answers of a run again"
 DESCRIPTION = """\
 Judge all answers in a run_dir again, with the installed tasks or those of --include_path. Nothing is generated. Results and
-samples are written as lm_eval does, and every verdict that changed is listed."""
+samples are written as lm_eval does, and every verdict that changed is listed. Without --output_path these are the run's
+verdicts from then on."""
 EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500
   lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
