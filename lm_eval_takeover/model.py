@@ -26,7 +26,7 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, load_pair
 from lm_eval_takeover.pair.policy_choice import load_policy, parse_arguments
 from lm_eval_takeover.runs import identity
-from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample, sum_seconds
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, RequestPlan, is_changed_traced
@@ -146,7 +146,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """The run as lm-eval's results file describes it: `config.takeover`."""
         self._enter_evaluation()
         run = self.run
-        spent = [seconds for _, seconds in run.read_attempts()] if run and run.command else [self._seconds]
+        attempts = run.read_attempts() if run and run.command else [({}, self._seconds)]
         counts = identity.summarize_samples(self.samples, float(self.policy.host is None))
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = identity.identify_task(self._asked[task])
@@ -156,7 +156,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             if source.files and digest_code(source.files) != source.digest:
                 logger.warning("plug-in %s reads a file or variable after its first text; no digest covers that", source.name)
         told: dict[str, Any] = {"differs_from_calibration": differences, "run_dir": None if run is None else str(run.folder)}
-        told |= {"attempts": len(spent), "seconds": round(sum(spent), 3)}
+        told |= {"attempts": len(attempts), "seconds": sum_seconds(attempts)}
         return {"takeover": {**self._description(), **identity.describe_identity(self._collect_settings()), **counts, **told}}
 
     def _description(self) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
         (["greet"], "error: the following arguments are required: --word_to_say (see lm-eval-takeover greet --help)"),
         (["greet", "--word_to_sya", "y"], "error: unknown option '--word_to_sya'; did you mean '--word_to_say'? (see "),
         (["greet", "--word_to_say", "x", "y"], "error: unexpected word 'y' (see lm-eval-takeover greet --help)"),
+        (["greet", "--word_to_say", ""], "error: a word is empty; is a variable of the shell not set? (see "),
     ):
         with pytest.raises(SystemExit) as caught:
             cli.main(words)

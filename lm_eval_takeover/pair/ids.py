@@ -41,7 +41,8 @@ def check_source(argument: str, name: str, file: str = "config.json") -> None:
     check_folder(argument, name)
     path, revision = locate(name)
     if (folder := find_folder(path, revision, file=file)).is_dir():
-        if waiting := [entry.name for entry in folder.iterdir() if entry.exists() and not (entry.is_file() or entry.is_dir())]:
+        entries = folder.iterdir() if (folder / file).exists() else ()
+        if waiting := [entry.name for entry in entries if entry.exists() and not (entry.is_file() or entry.is_dir())]:
             raise ArgumentError(
                 f"{argument}='{path}': '{waiting[0]}' is no regular file, and reading it may never end; remove it"
             )

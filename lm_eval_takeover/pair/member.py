@@ -21,7 +21,7 @@ from transformers.cache_utils import CacheLayerMixin
 from transformers.models.auto import modeling_auto
 from transformers.quantizers.auto import AutoQuantizationConfig
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair.ids import ask_revision, check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary, adds_bos, check_token_ids
@@ -54,6 +54,8 @@ class Member:
         if named and self.given.revision not in (None, named):
             raise ArgumentError(f"{role}='{name}' contradicts {self.argument('revision')}={self.given.revision}")
         check_source(role, name)
+        if self.given.peft is not None:
+            check_folder(self.argument("peft"), self.given.peft)
         self.revision = named or self.given.revision  # branch, tag or commit, as asked for
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.documents import read_rows
+from lm_eval_takeover.results.documents import read_document, read_rows
 from lm_eval_takeover.results.files import Run, find_results, read_runs
+from lm_eval_takeover.results.problems import WRITER
+from lm_eval_takeover.runs.identity import find_row
 from lm_eval_takeover.runs.layout import ROWS, SAMPLES
 from lm_eval_takeover.storage.files import join_inside, write_text
 
@@ -59,9 +61,19 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, Run]:
 
 
 def find_row_results(folder: Path, row: ComparedRow) -> list[Path]:
-    """The last results of each call (before them stand those of another --limit, if one was stopped), and those of `rescore`."""
+    """The last results of each call (before them stand those of another --limit, if one was stopped), and those of `rescore`.
+
+    In the row's run_dir are also what `rescore` wrote of rows that earlier commands had there: others by their identity.
+    """
     last = [find_results(folder / path)[-1] for path in row.results]
-    return last + sorted((folder / row.label / SAMPLES).rglob("results_*.json"))
+    rescored = sorted((folder / row.label / SAMPLES).rglob("results_*.json"))
+    return last + [file for file in rescored if find_row(file, _read_identities(file)) is not None]
+
+
+def _read_identities(file: Path) -> dict[str, str | None]:
+    """By task, as a results file of ours has them."""
+    counted = read_document(file, WRITER).inside_or_empty("config").inside_or_empty("takeover").inside_or_empty("per_task")
+    return {task: counted.inside(task).get("identity") for task in counted}
 
 
 def write_kept_rows(folder: Path, rows: Iterable[ComparedRow]) -> None:

@@ -138,6 +138,11 @@ class Sample:
         return tuple(int(value) if isinstance(value, bool) else value for value in values)
 
 
+def sum_seconds(attempts: Sequence[tuple[Mapping[str, Any], float]]) -> float | None:
+    """Of all attempts at a command, which are not empty; None where it took samples of another, whose time is not known."""
+    return None if attempts[0][0].get("finished_before") else round(sum(seconds for _, seconds in attempts), 3)
+
+
 @dataclass(frozen=True, slots=True)
 class AskedSample:
     """One sample that a command asked for, and the key that answers it. `doc`, `prompt` (a `Prompt`): digests."""

@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from lm_eval_takeover.errors import RunDirError
@@ -39,20 +38,21 @@ def lock_path(folder: Path, rank: int) -> Path:
 
 
 def find_run_dirs(path: Path) -> list[Path]:
-    """The run_dirs that a path stands for: that of a row of `compare`, those of all its rows, else the path itself."""
+    """The run_dirs that a path stands for: that of a row of `compare`, those of its last rows, else the path itself."""
     if list_ranks(path):
         return [path]
-    rows = [path, *sorted(path.iterdir(), key=_order_rows(path))] if path.is_dir() else []
+    rows = [path, *_list_rows(path)] if path.is_dir() else []
     return [row / SAMPLES for row in rows if list_ranks(row / SAMPLES)] or [path]
 
 
-def _order_rows(folder: Path) -> Callable[[Path], tuple[int, str]]:
-    """The order that `compare` was asked for; others come last."""
+def _list_rows(folder: Path) -> list[Path]:
+    """The folders of the rows of the last `compare` that ended here, in its order; all folders where none has."""
+    inside = sorted(folder.iterdir())
     try:
         labels = [row["label"] for row in json.loads(read_bounded(folder / ROWS))]
     except (OSError, ValueError, TypeError, KeyError):
-        labels = []
-    return lambda row: (labels.index(row.name) if row.name in labels else len(labels), row.name)
+        return inside
+    return sorted((row for row in inside if row.name in labels), key=lambda row: labels.index(row.name))
 
 
 def find_run_dir(path: Path) -> Path:

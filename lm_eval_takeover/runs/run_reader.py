@@ -18,7 +18,7 @@ from lm_eval_takeover.arguments import TWINS
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.evidence import Columns, ScoresHeader, unpack_scores, unpack_trace
 from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, EvidenceKind, Journal, Prompt, Sample, read_prompt
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, EvidenceKind, Journal, Prompt, Sample, read_prompt, sum_seconds
 from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.samples import name_document
@@ -67,7 +67,7 @@ class RunReader:
     prompts: dict[str, str] = field(default_factory=dict)  # contents by digest, for `read_prompt`
     verdicts: Verdicts = field(default_factory=dict)
     attempts: int = 0
-    seconds: float = 0.0  # of all its commands and attempts
+    seconds: float | None = 0.0  # of all its commands and attempts; None where that is not known
 
     @cached_property
     def answered(self) -> list[Answered]:
@@ -256,7 +256,7 @@ def read_stored_runs(folder: Path) -> list[RunReader]:
                 except (ValueError, RecursionError) as error:
                     text = f"its facts of a command are damaged: {error}"
                     raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
-                facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
+                facts, seconds = attempts[-1][0], sum_seconds(attempts)
                 run = RunReader(folder, facts, [], {}, prompts, verdicts, len(attempts), seconds)
                 runs.setdefault(command, run).asked += journal.asked(command)
         for run in runs.values():
@@ -316,5 +316,5 @@ def read_run_folder(folder: Path) -> RunReader:
         facts=latest.facts | {"takeover": same, "tasks": given},
         asked=[row for task, run in by_task.items() for row in run.asked if row.task == task],
         samples={key: sample for run in chosen for key, sample in run.samples.items()},
-        seconds=sum(run.seconds for run in chosen),
+        seconds=None if any(run.seconds is None for run in chosen) else sum(run.seconds or 0.0 for run in chosen),
     )

@@ -75,6 +75,7 @@ def test_bitsandbytes_is_asked_for_as_lm_eval_has_it(given):
         ({"quantization_config": "{quant"}, "quantization_config='{quant' is not an object"),
         ({"base": "acme/base@one", "revision": "two"}, "base='acme/base@one' contradicts revision=two"),
         ({"guide_peft": "no/such"}, "guide_peft='no/such' needs the package peft: pip install peft"),
+        ({"guide_peft": "/no/such"}, "guide_peft='/no/such' cannot be loaded: there is no such folder"),
     ],
 )
 def test_errors_are_one_line(given, monkeypatch, arguments, text):

@@ -36,6 +36,8 @@ def test_a_comparison_a_row_and_a_run_dir_are_found(demo_runs, tmp_path):
             read_run_folder(folder)
     (comparison / "rows.json").write_text(json.dumps([{"label": "guided"}, {"label": "base"}]))
     assert find_run_dirs(comparison) == rows[::-1]
+    (comparison / "rows.json").write_text(json.dumps([{"label": "guided"}]))  # `base` is of an earlier command
+    assert find_run_dirs(comparison) == rows[1:]
 
 
 def write_row(folder, *runs):

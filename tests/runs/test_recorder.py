@@ -7,6 +7,7 @@ from transformers import AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO, problems
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.runs.run_reader import read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.benchmarks import score_all
 from lm_eval_takeover.tasks.verdicts import score_samples
@@ -33,6 +34,21 @@ def test_fixed_requests_have_the_keys_that_they_always_had(folder, arguments, se
     assert made[0] == made[1]
     assert (told["identity"], told["per_task"]["t"]["identity"]) == (identity, of_task)
     assert [row.key.hex() for row in rows] == keys
+
+
+def test_the_time_of_a_command_that_takes_samples_of_another_is_not_known(tmp_path):
+    settings = {"max_gen_toks": 5, "until": []}
+    asked = [
+        Instance("generate_until", {"problem": text}, (text, settings), i, metadata=("t", i, 1)) for i, text in enumerate("ab")
+    ]
+    told = []
+    for instances in (asked[:1], asked[:1], asked, asked):  # the second and the last call write nothing
+        lm = GuidedTakeover(policy="base", run_dir=str(tmp_path))
+        lm.generate_until(instances, disable_tqdm=True)
+        told.append(lm.get_model_info()["takeover"]["seconds"])
+        lm.close()
+    assert told[0] == told[1] > 0 and told[2:] == [None, None]
+    assert [run.seconds is None for run in read_stored_runs(tmp_path)] == [False, True]
 
 
 def test_models_of_one_process_that_take_turns_keep_their_texts_and_verdicts_apart(tmp_path):

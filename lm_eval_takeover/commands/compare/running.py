@@ -100,7 +100,7 @@ def _drop_repeated(asked: Comparison, rows: Sequence[PlannedRow], plan: Calibrat
         if (same := seen.setdefault((row.word, target.value), len(kept))) == len(kept):
             kept.append(row)
         else:
-            _say(asked, f"{row.label}: the same as {kept[same].label}")
+            print(f"{row.label}: the same as {kept[same].label}", file=sys.stderr)
             if (row.rate or 0.0) > (kept[same].rate or 0.0):  # not the same rate by another name
                 kept[same] = replace(kept[same], covers=row.rate)
     return kept
@@ -129,7 +129,8 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
     written = (
         f"Takeovers: tokens that the guide wrote. {changed * any(row['changed'] is not None for row in costs)}"
         "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
-        "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample."
+        "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample. They are "
+        "empty where samples of another command were used again."
     )
     notes = [name_roles(written, host)]
     notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []

@@ -46,6 +46,7 @@ def regress(options: argparse.Namespace) -> int:
     """Plan, write a baseline, or compare a run with one. Returns the exit status. Raises ArgumentError, ResultsError."""
     if options.junit is not None:
         check_replaceable("junit", options.junit, "a JUnit file of regress")
+        options.junit.unlink(missing_ok=True)  # an earlier call's says nothing of this one, which may end with an error
     reading = ReadOptions(options.filter, options.max_missing, options.group)
     if options.baseline is not None and options.baseline.suffix in ENDINGS and not options.update:
         return _use_fixed_values(options, reading)

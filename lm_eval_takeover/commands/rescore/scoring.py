@@ -133,7 +133,7 @@ class StoredResponses(LM):  # type: ignore[misc]
     loglikelihood_rolling = loglikelihood
 
     def get_model_info(self) -> dict[str, Any]:
-        times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
+        times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": self.run.seconds, "rescored": True}
         times["run_dir"] = str(self.run.folder.absolute())
         counts = summarize_samples(self.samples)
         for task, of_task in counts["per_task"].items():

@@ -225,7 +225,7 @@ def tell_costs(analysis: Analysis) -> str:
         tokens, cut = sum(one.tokens for one in samples), sum(one.truncated for one in samples)
         passes, speed, limited = facts.values()
         passes.append(f"{name} {sum(one.guide_passes for one in samples) / max(tokens, 1):.2f}")
-        speed += [f"{name} {tokens / run.seconds:,.0f}"] if run.seconds > 0 else []
+        speed += [f"{name} {tokens / run.seconds:,.0f}"] if run.seconds else []
         limited += [f"{name} {cut / len(samples):.1%}"] if cut else []
     return " ".join(f"{what}: {', '.join(of)}." for what, of in facts.items() if of)
 

@@ -67,7 +67,7 @@ MORE = GOOD | {"takeover_amc23": [1] * 40}
     (GOOD, ["--metric", "accc"], {}, r"--metric 'accc' is not known; did you mean 'acc'\?"),
     (GOOD, ["--metric", "takeovers"], {}, "--metric 'takeovers' is not known"),  # a count, and no share
     (GOOD, ["--metric", "pass@3"], {}, r"has no metric 'pass@3' in both runs; it has acc, pass@1.*maj@8"),
-    (GOOD, ["--metric", ""], {}, "--metric is empty"),  # of a variable that is not set
+    (GOOD, ["--metric", ","], {}, "--metric is empty"),
     (GOOD, ["--allow", "polcy"], {}, r"--allow 'polcy' is not a setting of these runs; did you mean 'policy'\?"),
     (GOOD, ["--max_changed", "0"], {}, "--max_changed: takeover_math500 is sampled, and the baseline has another seed"),
     (GOOD, [], {"logged": False}, "run with --log_samples"),
@@ -113,8 +113,12 @@ def test_the_same_run_differs_in_nothing_and_its_files_are_written_over(check, c
         task = found["tasks"][TASK]
         assert (status, found["verdict"], task["low"], task["high"]) == (0, "pass", 0, 0)
         assert task["note"] == "no sample differs"
+        assert (check.folder / "new.xml").exists()
     assert main(["regress", str(check.folder / "now"), "--baseline", str(check.folder / "b.json")]) == 0
     assert "the run is the baseline's own" in capsys.readouterr().err
+    with pytest.raises(ArgumentError, match="--metric 'accc' is not known"):
+        check({TASK: draw_counts(1)}, *words, "--metric", "accc")
+    assert not (check.folder / "new.xml").exists()  # what it said was of another call
     assert main(["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--update"]) == 0
 
 

@@ -98,6 +98,7 @@ def write_comparison(folder, counts, tasks=("takeover_demo",), *, seed=0, pair="
         by_task = [correct] if isinstance(correct, list) else [[count] * 6 for count in np.atleast_1d(correct).tolist()]
         results = write_results(folder / label / "results", dict(zip(tasks, by_task, strict=True)), run=run, **written)
         row = ComparedRow(label, name, results=[f"{label}/results"], mixes=name == "mix", **(own if at else {}))
+        (folder / label / "row.json").write_text(json.dumps(dict.fromkeys(tasks, told["identity"])))
         runs[row] = read_run(*results.glob("results_*.json"))
     write_kept_rows(folder, runs)
     return runs
@@ -320,6 +321,11 @@ def test_a_rescored_row_has_one_accuracy_in_frontier_and_leaderboard(tmp_path, a
     (row,) = (row for row in answered("leaderboard", tmp_path / "one")[1]["rows"] if row["model"] == "base")
     (point,) = (line for line in merge(tmp_path, "one")[0] if line["row"] == "base")
     assert row["tasks"]["takeover_demo"]["acc"] == point["acc"] == 5 / 8
+    told["per_task"]["takeover_demo"]["identity"] = "a row that an earlier command had here"
+    again = takeover("base", rescored=True, **told)
+    write_results(place / "1", {"takeover_demo": [7] * 6}, run=again, date="2026-01-03T00-00-00")
+    rows = [row for row in answered("leaderboard", tmp_path / "one")[1]["rows"] if row["model"].startswith("base")]
+    assert [row["tasks"]["takeover_demo"]["acc"] for row in rows] == [5 / 8]
 
 
 def test_only_folders_of_compare_are_read(tmp_path):
