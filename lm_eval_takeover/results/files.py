@@ -180,7 +180,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
     if unreadable:
         raise ResultsError("; ".join(unreadable))
     if len(copies) > 1:
-        copies = [f"{copies[0]}; so are {len(copies) - 1:,} more copies with an older run or fewer problems"]
+        copies = [f"{copies[0]}; so are {len(copies) - 1:,} more such files"]
     return runs, notes + copies
 
 
@@ -217,16 +217,15 @@ def _join(old: Run, new: Run, notes: list[str], copies: list[str]) -> Run:
     tasks = old.tasks | new.tasks
     for task in old.tasks.keys() & new.tasks.keys():
         before, now = old.tasks[task], new.tasks[task]
-        if before.count > now.count:
-            tasks[task] = before
-            copies.append(f"{task} of '{new.source}' is left out: '{old.source}' has more problems of it")
-        elif _is_judged_again(old, new):
+        if before.count <= now.count and _is_judged_again(old, new):
             settings = before.settings | {name: now.settings.get(name) for name in ("task_version", "scorer")}
             tasks[task] = replace(now, settings=settings, counts=before.counts, run_dir=before.run_dir)
             notes.append(f"{task} of {old.label}: the verdicts are those of `rescore` ('{new.source}')")
         else:
-            more = "has more problems" if before.count < now.count else "has a newer run"
-            copies.append(f"{task} of '{old.source}' is left out: '{new.source}' {more} of it")
+            kept, left = (old, new) if before.count > now.count else (new, old)
+            tasks[task] = kept.tasks[task]
+            too = "has it, too" if before.count == now.count else "has more problems of it"
+            copies.append(f"{task} of '{left.source}' is left out: '{kept.source}' {too}")
     counting = [run for run in (old, new) if any(tasks[task] is result for task, result in run.tasks.items())]
     return replace(old if _is_judged_again(old, new) else join_calls(counting), tasks=tasks)
 

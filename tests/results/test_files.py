@@ -60,7 +60,7 @@ def test_the_newest_of_two_runs_of_one_command_counts_and_that_is_said(tmp_path)
     write_results(tmp_path / "b", {TASK: [4, 4]}, run=takeover(tau=9.0))
     runs, notes = read_runs([tmp_path])
     assert sorted(run.tasks[TASK].means["acc"] for run in runs) == [0.5, 1.0]
-    assert len(notes) == 1 and "has a newer run of it" in notes[0]
+    assert len(notes) == 1 and "has it, too" in notes[0]
     for name, correct in (("one", [2, 8]), ("other", [8, 8]), ("same", [2, 8])):  # other models are told apart by their texts
         write_results(tmp_path / "hf" / name, {"plain": correct}, model="hf", model_args={"pretrained": "./out"})
     assert len(read_runs([tmp_path / "hf"])[0]) == 2
