@@ -59,7 +59,7 @@ def make_sound(folder: Path) -> None:
     side = {"token": " 4", "behind": [{"text": "so 4", "correct": True}]}
     position = {"task": TASKS[0], "doc_id": 0, "sample": 0, "position": 3, "effect": 0.5, "low": 0.1, "high": 0.9,
                 "before": "2 + 2 =", "host": side, "donor": side}  # fmt: skip
-    content = {"run": "guided", "after": "base", "positions": [position]}
+    content = {"run": "guided", "host": "base", "donor": "guide", "after": "base", "positions": [position]}
     (folder / "effects" / EXAMPLES).write_text(json.dumps(content))
 
 
@@ -70,7 +70,7 @@ def _write_random_run(folder, policy, number, docs, taken=(), rate=None):
     rng = random.Random(number)
     rollouts = {(TASKS[0], doc, sample): ([rng.randrange(50) for _ in range(30)], dict(taken), rng.random() < 0.5, str(number))
                 for doc in range(docs) for sample in range(2)}  # fmt: skip
-    problems = {(TASKS[0], doc): (f"problem {doc} of {number}", str(number)) for doc in range(docs)}
+    problems = {(TASKS[0], doc): (f"problem {doc}", str(doc)) for doc in range(docs)}
     write_run(folder, policy, rollouts, problems, rate=rate)
 
 
