@@ -127,7 +127,7 @@ def _run(words: Sequence[str]) -> int:
         if words[0] not in subparsers.choices:
             parser.error(f"unknown command '{words[0]}'; {nearest(words[0], subparsers.choices)}")
         _refuse_unknown(subparsers.choices[words[0]], words[1:])
-    if "" in words or any(word.startswith("--") and word.endswith("=") for word in words):
+    if "" in words or any(re.fullmatch("--[^=]*=", word) for word in words):
         parser.error("a word is empty; is a variable of the shell not set?")
     options, unexpected = parser.parse_known_args(words)
     if unexpected:

@@ -26,7 +26,7 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, load_pair
 from lm_eval_takeover.pair.policy_choice import load_policy, parse_arguments
 from lm_eval_takeover.runs import identity
-from lm_eval_takeover.runs.journal import AskedSample, Sample, sum_seconds
+from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, RequestPlan, is_changed_traced
@@ -146,7 +146,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """The run as lm-eval's results file describes it: `config.takeover`."""
         self._enter_evaluation()
         run = self.run
-        attempts = run.read_attempts() if run and run.command else [({}, self._seconds)]
+        kept = run if run and run.command else None
         counts = identity.summarize_samples(self.samples, float(self.policy.host is None))
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = identity.identify_task(self._asked[task])
@@ -156,7 +156,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             if source.files and digest_code(source.files) != source.digest:
                 logger.warning("plug-in %s reads a file or variable after its first text; no digest covers that", source.name)
         told: dict[str, Any] = {"differs_from_calibration": differences, "run_dir": None if run is None else str(run.folder)}
-        told |= {"attempts": len(attempts), "seconds": sum_seconds(attempts)}
+        told["attempts"] = len(kept.read_attempts()) if kept else 1
+        told["seconds"] = kept.journal.seconds(kept.command) if kept else round(self._seconds, 3)
         return {"takeover": {**self._description(), **identity.describe_identity(self._collect_settings()), **counts, **told}}
 
     def _description(self) -> dict[str, Any]:

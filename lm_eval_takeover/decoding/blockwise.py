@@ -256,6 +256,7 @@ def generate(
         pool = Pool(pair, policy, passes, list(group), batch_size=batch_size, **options)
         engine = Blocks(pool, block_size) if drafted else Stepwise(pool)
         yield from pool.run(engine.advance)
+        del pool, engine  # their readers, before there are others
 
 
 def _drafts_for_guide(pair: Pair, requests: Sequence[Request], batch_size: int, block_size: int | None) -> bool:

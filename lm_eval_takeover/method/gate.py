@@ -14,8 +14,6 @@ from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
 
-LONGEST_WINDOW = 2**16  # tokens; each text keeps so many scores
-
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -30,10 +28,8 @@ class Gate:
             raise ArgumentError(f"tau={self.tau} is not a number")
         if math.isnan(self.kappa) or self.kappa < 0:
             raise ArgumentError(f"kappa={self.kappa} is not a number of at least 0")
-        if not 1 <= self.window <= LONGEST_WINDOW:
-            raise ArgumentError(
-                f"window={self.window} is not in 1 to {LONGEST_WINDOW} tokens; kappa=0 turns the window test off"
-            )
+        if not 1 <= self.window <= 2**16:  # each text keeps so many scores
+            raise ArgumentError(f"window={self.window} is not in 1 to 65536 tokens; kappa=0 turns the window test off")
 
 
 def fires(gate: Gate, score: Tensor, recent: Tensor, position: Tensor | int) -> Tensor:

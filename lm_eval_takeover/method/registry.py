@@ -312,6 +312,7 @@ def _run_file(path: Path) -> None:
     name = f"{_PLUGIN}_{path.stem}_{digest_of([file, code_reach.digest_code([file])])[:16]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
+    sys.modules.pop(name, None)  # of the same content, before another one: the last run is the last module
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.documents import read_document, read_rows
 from lm_eval_takeover.results.files import Run, find_results, read_runs
 from lm_eval_takeover.results.problems import WRITER
@@ -57,7 +57,10 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, Run]:
     rows = list_kept_rows(folder)
     if not rows:
         raise ArgumentError(f"'{folder}' has no {ROWS}, which `compare --run_dir` writes as it ends; expected such a folder")
-    return {row: read_runs(find_row_results(folder, row))[0][0] for row in rows}
+    runs = {row: read_runs(find_row_results(folder, row))[0] for row in rows}
+    if empty := [row.label for row, own in runs.items() if not own]:
+        raise ResultsError(f"'{folder}': the results of {empty[0]} hold no task; give the command of compare again")
+    return {row: own[0] for row, own in runs.items()}
 
 
 def find_row_results(folder: Path, row: ComparedRow) -> list[Path]:

@@ -105,18 +105,13 @@ def collect_text_settings(pair: "Pair", policy: "Policy", given: ModelArguments)
 
 
 def describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
-    """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
-    settings = {name: value for name, value in text_settings(member.given).items() if name != "peft"}  # its revision says it
+    """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it as it is loaded."""
+    others = {"base", "guide", "dtype", "peft", *TWINS.values()}  # an adapter is in the revision
+    names = (name for name, kind in KINDS.items() if kind.key == "models" and name not in others)
+    settings = {name: value for name in names if (value := getattr(member.given, name))}
     model = member.id.revision if Path(member.path).is_dir() else f"{member.id.id}@{member.id.revision}"
     dtype = member.weights.dtype if is_asked else None
     return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
-
-
-def text_settings(given: ModelArguments) -> dict[str, Any]:
-    """Arguments of a model that can change a text, beyond files and dtype."""
-    others = {"base", "guide", "dtype", *TWINS.values()}
-    names = (name for name, kind in KINDS.items() if kind.key == "models" and name not in others)
-    return {name: value for name in names if (value := getattr(given, name))}
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:

@@ -138,11 +138,6 @@ class Sample:
         return tuple(int(value) if isinstance(value, bool) else value for value in values)
 
 
-def sum_seconds(attempts: Sequence[tuple[Mapping[str, Any], float]]) -> float | None:
-    """Of all attempts at a command, which are not empty; None where it took samples of another, whose time is not known."""
-    return None if attempts[0][0].get("finished_before") else round(sum(seconds for _, seconds in attempts), 3)
-
-
 @dataclass(frozen=True, slots=True)
 class AskedSample:
     """One sample that a command asked for, and the key that answers it. `doc`, `prompt` (a `Prompt`): digests."""
@@ -187,7 +182,8 @@ class Journal:
         self._spent = 0.0  # seconds until the clock stopped
         self._kept: float | None = None  # seconds until the last sample, None before the first one
         self._since: float | None = None  # when it was started; None: it stands
-        self._command = "", "{}"  # digest, facts as JSON
+        self._command: tuple[str, dict[str, Any]] = ("", {})  # digest, facts
+        self._written = 0  # samples of this attempt
         self._synced = 0.0
 
     def _select(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
@@ -214,7 +210,7 @@ class Journal:
         with self._connection:
             self._insert("IGNORE", "samples", [sample.row for sample in samples])
             self._insert("IGNORE", "evidence", [("trace", sample.key, sample.trace) for sample in samples])
-            self._kept = self._count_seconds()
+            self._kept, self._written = self._count_seconds(), self._written + len(samples)
             self.update_attempt()
         self._connection.execute("PRAGMA synchronous=FULL")
 
@@ -270,8 +266,8 @@ class Journal:
         if self._command[0] != command:
             self.stop_clock()
             (self._attempt,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
-            self._spent, self._kept = 0.0, None
-        self._command = command, json.dumps(facts)
+            self._spent, self._kept, self._written = 0.0, None, 0
+        self._command = command, facts
         self._since = self._since or time.monotonic()
         self.update_attempt()
 
@@ -288,12 +284,21 @@ class Journal:
         with self._connection:
             if self._attempt is not None:
                 seconds = self._count_seconds() if self._kept is not None else 0.0
-                self._insert("REPLACE", "attempts", [(self._attempt, *self._command, seconds)])
+                facts = json.dumps(self._command[1] | {"written": self._written})
+                self._insert("REPLACE", "attempts", [(self._attempt, self._command[0], facts, seconds)])
 
     def attempts(self, command: str) -> list[tuple[dict[str, Any], float]]:
         """`(facts, seconds)` of each attempt at a command, the oldest first."""
         rows = self._select("attempts", "WHERE command = ? ORDER BY id", (command,))
         return [(json.loads(facts), seconds) for _, _, facts, seconds in rows]
+
+    def seconds(self, command: str) -> float | None:
+        """Of all attempts at a command; None where it took samples that another one wrote, whose time is not known."""
+        attempts = self.attempts(command)
+        query = "SELECT count(DISTINCT key) FROM asked WHERE command = ? AND key IN (SELECT key FROM samples)"
+        (finished,) = self._connection.execute(query, (command,)).fetchone()
+        known = finished <= sum(facts.get("written", finished) for facts, _ in attempts)
+        return round(sum(seconds for _, seconds in attempts), 3) if known else None
 
     def commands(self) -> list[str]:
         """All commands of this journal, the latest last."""

@@ -65,8 +65,7 @@ class Recorder:
         if self.run is None:
             return
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
-        tasks = [[task, json.loads(settings)] for task, settings in decoding]
-        facts = {**self._facts, "tasks": tasks, "finished_before": len(plan.stored)}
+        facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self.identity, identities])
         self.run.begin(command, facts, plan.asked, plan.prompts)
         self._header = replace(self._header, command=command)

@@ -18,7 +18,7 @@ from lm_eval_takeover.arguments import TWINS
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.evidence import Columns, ScoresHeader, unpack_scores, unpack_trace
 from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, EvidenceKind, Journal, Prompt, Sample, read_prompt, sum_seconds
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, EvidenceKind, Journal, Prompt, Sample, read_prompt
 from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.samples import name_document
@@ -256,7 +256,7 @@ def read_stored_runs(folder: Path) -> list[RunReader]:
                 except (ValueError, RecursionError) as error:
                     text = f"its facts of a command are damaged: {error}"
                     raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
-                facts, seconds = attempts[-1][0], sum_seconds(attempts)
+                facts, seconds = attempts[-1][0], journal.seconds(command)
                 run = RunReader(folder, facts, [], {}, prompts, verdicts, len(attempts), seconds)
                 runs.setdefault(command, run).asked += journal.asked(command)
         for run in runs.values():

@@ -207,6 +207,22 @@ class RunWriter:
             raise RunDirError(f"{problem}; what was committed before is kept; {way_out}") from error
 
 
+@contextlib.contextmanager
+def hold_journals(folder: Path) -> Iterator[list[Journal]]:
+    """The journals of all ranks, as they are: a `RunWriter` repairs its own. Raises RunDirError where a command is at work."""
+    if (before := _open_here.get(folder.resolve())) is not None:
+        before.close()
+    with contextlib.ExitStack() as held:
+        journals = []
+        try:
+            for rank in layout.list_ranks(folder):
+                held.enter_context(Lock(layout.lock_path(folder, rank)))
+                journals.append(held.enter_context(contextlib.closing(Journal(layout.journal_path(folder, rank), check=False))))
+        except Locked as holder:
+            raise RunDirError(f"run_dir='{folder}' is in use by {holder}; wait, or give --output_path") from None
+        yield journals
+
+
 # Repairs at the start, and the parts at the end
 
 
@@ -259,7 +275,7 @@ def _write_parts(journal: Journal, folder: Path, rank: int) -> None:
     written = list[Path]()
     for command, samples in groupby(journal.list_traces(), lambda sample: read_trace_header(sample.trace).command):
         attempts = journal.attempts(command)
-        facts = attempts[-1][0] if attempts else {}
+        facts = {name: value for name, value in (attempts[-1][0] if attempts else {}).items() if name != "written"}
         metadata = {"takeover": json.dumps(facts), "identity": digest_of(facts.get("settings")), "command": command}
         for part in split_parts(samples, lambda sample: sample.tokens):
             written.append(folder / layout.TRACES / f"{rank:03d}-{len(written) + 1:06d}.parquet")

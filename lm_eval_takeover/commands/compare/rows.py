@@ -49,6 +49,8 @@ def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[Plann
     """One row for each rate. Raises ArgumentError."""
     given = {name: handle_cli_value_string(value) for name, value in named.arguments.items()}
     label = make_component("-".join([named.name, *(f"{name}-{value}" for name, value in named.arguments.items())]))
+    if named.name in ALONE and "policy" in given:
+        raise ArgumentError(f"--rows {named.name}: policy={given['policy']} makes it another row; name that one")
     own = (ALONE.get(named.name) or find_policy("rows", "ce" if named.name == GUIDED else named.name)) | given
     everyone = asked.arguments
     if named.name == THINKING:  # another model than the pair's: without what belongs to their repositories, or to the guide

@@ -22,9 +22,9 @@ from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
 from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
-from lm_eval_takeover.runs.layout import find_run_dir, list_ranks
+from lm_eval_takeover.runs.layout import find_run_dir
 from lm_eval_takeover.runs.run_reader import RunReader, read_stored_runs
-from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.runs.run_writer import hold_journals
 from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import join_inside, make_component, write_text
@@ -62,6 +62,17 @@ def rescore_all(options: argparse.Namespace) -> int:
     run_dir = find_run_dir(options.run_dir)
     runs = read_stored_runs(run_dir)
     out = options.output_path or run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
+    keeps = options.output_path is None and options.verifier == "takeover"  # what the run says of itself from now on
+    with contextlib.ExitStack() as held:
+        journals = held.enter_context(hold_journals(run_dir)) if keeps else []
+        verdicts = _rescore_runs(options, runs, out)
+        for journal in journals:  # of each rank, which may have judged a text
+            journal.add_verdicts(verdicts)
+    return 0
+
+
+def _rescore_runs(options: argparse.Namespace, runs: Sequence[RunReader], out: Path) -> list[Verdict]:
+    """Judge each command, and write and print what came out. Returns the verdicts. Raises ArgumentError."""
     rescored, refusals = [], []
     for stored in runs:
         if not stored.is_finished:
@@ -78,14 +89,9 @@ def rescore_all(options: argparse.Namespace) -> int:
             words = ",".join(f"{name}={value}" for name, value in read_given_arguments(stored).items())
             print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {words or 'no model arguments'}"))
         _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
-    if options.output_path is None and options.verifier == "takeover":  # what the run says of itself from now on
-        ranks = list_ranks(run_dir)  # of which each may have judged a text
-        for rank in ranks:
-            with contextlib.closing(RunWriter(run_dir, rank, max(ranks) + 1)) as run:
-                run.add_verdicts([verdict for _, outcome in rescored for verdict in outcome.verdicts])
     for refusal in refusals:
         print(for_terminal(f"not scored: {refusal}"))
-    return 0
+    return [verdict for _, outcome in rescored for verdict in outcome.verdicts]
 
 
 def _print_outcome(outcome: Rescored, out: Path) -> None:

@@ -196,6 +196,7 @@ def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
         (["--rows", "base@0.1"], "--rows base@0.1: policy=base has no budget_parameter"),
         (["--rows", "ce:tau=1@0.1"], "its arguments set already how many tokens are taken over"),
         (["--rows", "ce,ce"], "--rows names ce twice"),
+        (["--rows", "base:policy=random"], "--rows base: policy=random makes it another row; name that one"),
         (["--rows", "js:score_top_p=0.95:spike_ratio=0.1"], "score_top_p=0.95 needs target_rate=…"),
         (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
         (["--model_args", "tau=1"], "--model_args tau=… belongs to a row, as in --rows js,ce:tau=1.5"),

@@ -87,8 +87,10 @@ def test_changed_verdicts_are_listed(finished, tmp_path, printed, monkeypatch):
     correct = [sample.correct for sample in read_run_folder(folder).answered]
     now, then = (results["results"]["takeover_demo"]["acc,all"] for results in (found, original))
     assert sum(correct) / len(correct) == now != then
+    shutil.rmtree(folder / "rescored")
     with Lock(lock_path(folder, 1)), pytest.raises(RunDirError, match="is in use by process"):
         main(["rescore", str(folder)])
+    assert not (folder / "rescored").exists()
 
 
 def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsys):
