@@ -132,6 +132,7 @@ def identify(folder: Path) -> str:
         identify_model(name := str(folder / role), name, None, ModelArguments(), {}).revision for role in ("base", "guide")
     ]
     paths, modules, plugin = list(sys.path), set(sys.modules), str(folder / "plugin.py")
+    sys.dont_write_bytecode = True  # it would hold a file as it was changed, within the second in which it is restored
     sys.path.insert(0, str(folder))
     try:
         load_plugins(plugin)
@@ -144,6 +145,7 @@ def identify(folder: Path) -> str:
     for name in sys.modules.keys() - modules:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(f"{folder}{os.sep}"):
             del sys.modules[name]
+    sys.dont_write_bytecode = False
     return digest_of([models, run])
 
 

@@ -311,11 +311,11 @@ def _run_file(path: Path) -> None:
         del sys.modules[helper]
     name = f"{_PLUGIN}_{path.stem}_{digest_of([file, code_reach.digest_code([file])])[:16]}"
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     sys.modules.pop(name, None)  # of the same content, before another one: the last run is the last module
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(path.read_bytes(), file, "exec"), vars(module))  # Python's cache takes an edit within a second for none
     except BaseException:
         del sys.modules[name]
         raise

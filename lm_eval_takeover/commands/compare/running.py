@@ -129,8 +129,8 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
     written = (
         f"Takeovers: tokens that the guide wrote. {changed * any(row['changed'] is not None for row in costs)}"
         "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
-        "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample. They are "
-        "empty where samples of another command were used again."
+        "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample."
+        f"{any(row['seconds'] is None for row in costs) * ' They are empty where samples of another command were used again.'}"
     )
     notes = [name_roles(written, host)]
     notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []
