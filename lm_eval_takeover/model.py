@@ -229,7 +229,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         identities = {task: identity.identify_task(rows) for task, rows in self._asked.items()}
         recorder.begin(instances, plan, identities)
         if self.gate_origin.fit is not None:
-            self.gate_origin.fit.compare_dtypes()
+            self.gate_origin.fit.compare_weights()
         yield from ((i, sample) for key, sample in stored.items() for i in plan.by_key[key])
         left = {key: indices for key, indices in plan.by_key.items() if key not in stored}
         if not left:
@@ -325,7 +325,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))
         if self.gate_origin.fit is not None:
-            self.gate_origin.fit.compare_dtypes()
+            self.gate_origin.fit.compare_weights()
         for chosen, forced in run_in_batches(partial(self._force, texts), order, at_once):
             for i, row in zip(chosen, forced, strict=True):
                 results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))

@@ -109,7 +109,7 @@ class CalibrationFit:
             told = "its prompts are in another template"
             self._say_once(f"calibration '{self.calibration.name}' differs from this run: {told}", told)
 
-    def compare_dtypes(self) -> None:
+    def compare_weights(self) -> None:
         for role, dtype in self.calibration.dtypes.items():
             member = self.pair.member(role)
             measured = _describe_weights(dtype, self.calibration.quantization.get(role, {}))

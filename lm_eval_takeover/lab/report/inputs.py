@@ -124,9 +124,10 @@ class Analysis:
 
     def _is_present(self, name: str, task: str, accuracy: Any) -> bool:
         """Whether this is the Acc of a run by its present verdicts; True where nothing is known."""
-        answered = self.runs[name].answered if name in self.runs else ()
-        own = [one.correct for one in answered if one.task == task and one.outcome is not None]
-        return not own or not isinstance(accuracy, int | float) or math.isclose(accuracy, sum(own) / len(own))
+        if name not in self.runs or not isinstance(accuracy, int | float):
+            return True
+        own = [one.correct for one in self.runs[name].answered if one.task == task and one.outcome is not None]
+        return not own or math.isclose(accuracy, sum(own) / len(own))
 
     def find_kept(self, name: str) -> list[Path]:
         """The file of this name in the one folder of `compare` of which all runs are rows, if it is there."""
